@@ -4,7 +4,7 @@ use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::gateways::Gateways;
 use crate::runtime::config::load::Check;
 use crate::runtime::config::types::{
-    Device, RemoteAddr, check_accesses, check_interface_name, check_ioam, check_rules, differing,
+    Device, NamedAccess, RemoteAddr, check_accesses, check_interface_name, check_ioam, check_rules, differing,
 };
 use crate::tcp_lane::config::UeLane;
 use anabranch_atsss::crypto::PublicKey;
@@ -142,9 +142,12 @@ pub struct UeAccess {
     pub security: Security,
 }
 
-impl UeAccess {
-    /// The keys whose values differ from those of `other`.
-    pub fn differing_keys(&self, other: &Self) -> Vec<String> {
+impl NamedAccess for UeAccess {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn differing_keys(&self, other: &Self) -> Vec<String> {
         differing(&[
             ("interface", self.interface != other.interface),
             ("local", self.local != other.local),
@@ -152,7 +155,9 @@ impl UeAccess {
             ("security", self.security != other.security),
         ])
     }
+}
 
+impl UeAccess {
     /// Checks the combination of addresses. A name is refused for a plain access: a forged name resolution
     /// could redirect its unencrypted data, while sealed data could only be relayed. Both addresses must be
     /// of the same family.

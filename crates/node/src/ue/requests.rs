@@ -261,39 +261,6 @@ fn needs_restart(new: &UeConfig, running: &UeConfig) -> Vec<String> {
         ("metrics", new.metrics != running.metrics),
     ];
     let mut waits = config::differing(&differs);
-    waits.extend(accesses_to_restart(&new.access, &running.access));
+    waits.extend(config::differing_accesses(&new.access, &running.access));
     waits
-}
-
-/// The accesses that need a restart, each with its keys; `access` if one was added, removed or moved.
-fn accesses_to_restart(new: &[config::UeAccess], running: &[config::UeAccess]) -> Vec<String> {
-    let mut waits = Vec::new();
-    if !new.iter().map(|access| &access.name).eq(running.iter().map(|access| &access.name)) {
-        waits.push("access".to_owned());
-    }
-    for access in new {
-        let old = running.iter().find(|old| old.name == access.name);
-        let keys = old.map(|old| access.differing_keys(old)).unwrap_or_default();
-        waits.extend(keys.into_iter().map(|key| format!("access {} {key}", access.name)));
-    }
-    waits
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accesses_that_need_a_restart_are_named_with_their_keys() {
-        let access = |name: &str, more: &str| -> config::UeAccess {
-            toml::from_str(&format!("name = \"{name}\"\nremote = \"192.0.2.1:4500\"\n{more}")).unwrap()
-        };
-        let running = [access("5g", ""), access("wifi", "")];
-        let plain = access("wifi", "security = \"plain\"\ninterface = \"wlan0\"");
-        let waits = |new: &[config::UeAccess]| accesses_to_restart(new, &running);
-        assert!(waits(&running).is_empty());
-        assert_eq!(waits(&[access("5g", ""), plain]), ["access wifi interface", "access wifi security"]);
-        assert_eq!(waits(&[access("5g", "local = \"192.0.2.9\"")]), ["access", "access 5g local"]);
-        assert_eq!(waits(&[access("wifi", ""), access("5g", "")]), ["access"]);
-    }
 }

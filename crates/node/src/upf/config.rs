@@ -3,7 +3,7 @@
 use crate::runtime::config::api::{Api, Metrics};
 use crate::runtime::config::load::Check;
 use crate::runtime::config::types::{
-    Device, DeviceKind, check_accesses, check_ioam, check_rules, check_stored_rules,
+    Device, DeviceKind, NamedAccess, check_accesses, check_ioam, check_rules, check_stored_rules, differing,
 };
 use crate::tcp_lane::config::UpfLane;
 use anabranch_atsss::crypto::PublicKey;
@@ -382,6 +382,20 @@ impl UpfConfig {
         }
         let names: Vec<&str> = self.access.iter().map(|a| a.name.as_str()).collect();
         check_stored_rules(&ue.rule, &names).map_err(|e| format!("ue {}: {e}", ue.name))
+    }
+}
+
+impl NamedAccess for UpfAccess {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn differing_keys(&self, other: &Self) -> Vec<String> {
+        differing(&[
+            ("listen", self.listen != other.listen),
+            ("interface", self.interface != other.interface),
+            ("security", self.security != other.security),
+        ])
     }
 }
 

@@ -486,7 +486,6 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
     let device = Device { routes: running.device.routes.clone(), ..new.device.clone() };
     let differs = [
         ("upf", new.upf != running.upf),
-        ("access", new.access != running.access),
         ("device", device != running.device),
         ("n6", new.n6 != running.n6),
         ("pool", new.pool != running.pool),
@@ -497,7 +496,9 @@ fn needs_restart(new: &UpfConfig, running: &UpfConfig) -> Vec<String> {
         ("api", new.api != running.api),
         ("metrics", new.metrics != running.metrics),
     ];
-    config::differing(&differs)
+    let mut waits = config::differing(&differs);
+    waits.extend(config::differing_accesses(&new.access, &running.access));
+    waits
 }
 
 fn taken<T>(field: &str, value: &dyn std::fmt::Display) -> Result<T, Problem> {

@@ -30,4 +30,6 @@ pub use api::FixedToken;
 pub use api::{Api, Connections, Listen, Metrics, OAuth, RoleName, Tls};
 pub use keys::{read_private_key, warn_if_open};
 pub use load::{Check, ConfigError, load, parse, read_trace};
-pub use types::{Device, DeviceKind, Mtu, RemoteAddr, WithoutAddress, check_rules, differing};
+pub use types::{
+    Device, DeviceKind, Mtu, RemoteAddr, WithoutAddress, check_rules, differing, differing_accesses,
+};

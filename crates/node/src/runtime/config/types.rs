@@ -227,6 +227,42 @@ pub fn differing(sections: &[(&str, bool)]) -> Vec<String> {
     sections.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned()).collect()
 }
 
+/// An access of a configuration file.
+pub trait NamedAccess {
+    /// Its name.
+    fn name(&self) -> &str;
+    /// The keys, other than the name, whose values differ from those of `other`.
+    fn differing_keys(&self, other: &Self) -> Vec<String>;
+}
+
+/// The differences between the accesses of two configurations, each with the name of the access and the key.
+pub fn differing_accesses<A: NamedAccess>(new: &[A], running: &[A]) -> Vec<String> {
+    let find = |accesses: &[A], name: &str| accesses.iter().position(|access| access.name() == name);
+    let (mut waits, mut renamed) = (Vec::new(), Vec::new());
+    for (place, old) in running.iter().enumerate().filter(|(_, old)| find(new, old.name()).is_none()) {
+        let other = new.get(place).map(A::name).filter(|name| find(running, name).is_none());
+        waits.push(match other {
+            Some(name) => format!("access {} name (now {name})", old.name()),
+            None => format!("access {} (removed)", old.name()),
+        });
+        renamed.extend(other);
+    }
+    for access in new {
+        match find(running, access.name()) {
+            Some(place) => {
+                let keys = access.differing_keys(&running[place]);
+                waits.extend(keys.into_iter().map(|key| format!("access {} {key}", access.name())));
+            }
+            None if renamed.contains(&access.name()) => {}
+            None => waits.push(format!("access {} (added)", access.name())),
+        }
+    }
+    if waits.is_empty() && !new.iter().map(A::name).eq(running.iter().map(A::name)) {
+        waits.push("access (order)".to_owned());
+    }
+    waits
+}
+
 /// Maximum number of interfaces whose traffic is redirected to a proxy or a lane.
 const MOST_INTERFACES: usize = 64;
 
@@ -255,6 +291,7 @@ pub fn check_interfaces(key: &str, names: &[String]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::config::{UeAccess, UpfAccess};
 
     #[test]
     fn rules_that_match_nothing_are_refused_unless_they_are_stored() {
@@ -263,5 +300,30 @@ mod tests {
         let error = check_rules(&rules, &["5g"]).unwrap_err();
         assert!(error.contains("rule \"x\": filter.remote_port"), "{error}");
         assert_eq!(check_stored_rules(&rules, &["5g"]), Ok(()));
+    }
+
+    #[test]
+    fn accesses_that_need_a_restart_are_named_with_their_keys() {
+        let access = |name: &str, more: &str| -> UeAccess {
+            toml::from_str(&format!("name = \"{name}\"\nremote = \"192.0.2.1:4500\"\n{more}")).unwrap()
+        };
+        let running = [access("5g", ""), access("wifi", "")];
+        let plain = access("wifi", "security = \"plain\"\ninterface = \"wlan0\"");
+        let waits = |new: &[UeAccess]| differing_accesses(new, &running);
+        assert!(waits(&running).is_empty());
+        assert_eq!(waits(&[access("5g", ""), plain]), ["access wifi interface", "access wifi security"]);
+        let moved = access("5g", "local = \"192.0.2.9\"");
+        assert_eq!(waits(&[moved]), ["access wifi (removed)", "access 5g local"]);
+        assert_eq!(waits(&[access("wifi", ""), access("5g", "")]), ["access (order)"]);
+        assert_eq!(waits(&[access("5g", ""), access("lan", "")]), ["access wifi name (now lan)"]);
+        let more = [access("5g", ""), access("wifi", ""), access("lan", "")];
+        assert_eq!(waits(&more), ["access lan (added)"]);
+        assert_eq!(waits(&more[1..]), ["access 5g (removed)", "access lan (added)"]);
+
+        let access = |name: &str, more: &str| -> UpfAccess {
+            toml::from_str(&format!("name = \"{name}\"\n{more}")).unwrap()
+        };
+        let [here, there] = [0, 1].map(|port| access("5g", &format!("listen = \"0.0.0.0:450{port}\"")));
+        assert_eq!(differing_accesses(&[there], &[here]), ["access 5g listen"]);
     }
 }
