@@ -4,8 +4,9 @@ use super::Output;
 use super::client::Client;
 use super::error::CtlError;
 use super::table::time;
-use crate::runtime::api::{Event, EventKind, Status};
+use crate::runtime::api::{Event, EventKind, NO_SUCH_PATH, Status};
 use anabranch_element::names::UnknownName;
+use serde_json::Value;
 use std::time::Duration;
 
 /// Stored events arrive in one burst; with `--no-follow`, a pause of this length marks their end.
@@ -46,14 +47,20 @@ pub async fn run(client: &Client, args: &Args, output: &mut Output<'_>) -> Resul
         eprintln!("anabranch: {}", check(&unknown, &status.version)?);
     }
     let mut response = client.stream(&["v1", "events"], &[("since", args.since.to_string())]).await?;
+    if !args.no_follow
+        && let Some(error) = unknown_ue(client, args).await
+    {
+        eprintln!("anabranch: {error}; its events are awaited");
+    }
     let mut parser = Parser::default();
-    let mut last = args.since;
+    let (mut last, mut shown) = (args.since, false);
     loop {
         let chunk = client.chunk(&mut response);
         let chunk = if args.no_follow {
             match tokio::time::timeout(QUIET, chunk).await {
                 Ok(chunk) => chunk?,
-                Err(_) => return Ok(()),
+                Err(_) if shown => return Ok(()),
+                Err(_) => return unknown_ue(client, args).await.map_or(Ok(()), Err),
             }
         } else {
             chunk.await?
@@ -70,19 +77,31 @@ pub async fn run(client: &Client, args: &Args, output: &mut Output<'_>) -> Resul
                 eprintln!("anabranch: {} events missed", event.id - last - 1);
             }
             last = event.id;
-            show(&event, args, output)?;
+            shown |= show(&event, args, output)?;
         }
     }
 }
 
-fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<(), CtlError> {
+/// The answer of the agent if it does not know the UE whose events are asked for. Other agents have UEs, or
+/// none, but no sessions.
+async fn unknown_ue(client: &Client, args: &Args) -> Option<CtlError> {
+    let session = client.get::<Value>(&["v1", "sessions", args.ue.as_ref()?], &[]).await;
+    session.err().filter(|error| match error {
+        CtlError::Refused { problem, .. } => problem.status == 404 && problem.detail != NO_SUCH_PATH,
+        _ => false,
+    })
+}
+
+/// Prints an event if it is selected; returns whether it is.
+fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<bool, CtlError> {
     let kind = args.kinds.is_empty() || args.kinds.contains(&event.kind);
     let ue = args.ue.is_none() || args.ue == event.ue;
     if !kind || !ue {
-        return Ok(());
+        return Ok(false);
     }
     if output.json {
-        return output.line(event);
+        output.line(event)?;
+        return Ok(true);
     }
     let ue = event.ue.as_ref().map(|ue| format!("{ue}: ")).unwrap_or_default();
     writeln!(
@@ -93,7 +112,8 @@ fn show(event: &Event, args: &Args, output: &mut Output<'_>) -> Result<(), CtlEr
         event.kind,
         event.message
     )?;
-    output.to.flush().map_err(CtlError::from)
+    output.to.flush()?;
+    Ok(true)
 }
 
 /// Splits a server-sent event stream into events, whatever the boundaries of the chunks.

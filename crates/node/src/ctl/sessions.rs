@@ -3,7 +3,7 @@
 use super::Output;
 use super::client::Client;
 use super::error::CtlError;
-use super::table::{bytes, list, table};
+use super::table::{bytes, list, table, with_rest};
 use crate::runtime::api::{Session, SessionList};
 use crate::runtime::config::UpfUe;
 use anabranch_atsss::crypto::PublicKey;
@@ -137,12 +137,8 @@ fn list_text(list: &SessionList) -> String {
             s.addresses.join(" "),
         ]
     });
-    let mut text = table(&["ue", "state", ">paths", ">tx", ">rx", "addresses"], rows);
-    let shown = list.sessions.len() as u64;
-    if shown < list.total {
-        text.push_str(&format!("\n{shown} of {}; more with --offset and --limit\n", list.total));
-    }
-    text
+    let text = table(&["ue", "state", ">paths", ">tx", ">rx", "addresses"], rows);
+    with_rest(text, list.sessions.len(), list.total)
 }
 
 fn session_text(session: &Session) -> String {

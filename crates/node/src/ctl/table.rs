@@ -26,7 +26,7 @@ pub fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> S
 /// Appends a remark to a table that shows only `shown` of `total` rows.
 pub fn with_rest(mut table: String, shown: usize, total: u64) -> String {
     if (shown as u64) < total {
-        table.push_str(&format!("{shown} of {total}; more with --offset and --limit\n"));
+        table.push_str(&format!("{shown} of {total}; --offset and --limit select others\n"));
     }
     table
 }

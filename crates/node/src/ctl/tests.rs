@@ -275,7 +275,10 @@ async fn answers_are_tables_or_what_the_agent_sent() {
     assert_eq!(json, status());
 
     let text = world.ctl("sessions").await.unwrap();
-    assert!(text.contains("phone  up       1/2") && text.contains("1 of 3; more with --offset"), "{text}");
+    assert!(
+        text.contains("phone  up       1/2") && text.contains("1 of 3; --offset and --limit select others"),
+        "{text}"
+    );
     let text = world.ctl("paths").await.unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[1].starts_with("5g      down: carrier lost       -"), "{text}");
@@ -452,6 +455,11 @@ async fn events_are_printed_after_the_given_id() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
     assert!(lines[0].ends_with("Z     2  path-down          phone: path-down of phone"), "{text}");
+    let nobody = world.ctl("events --no-follow --ue nobody").await.unwrap_err();
+    assert_eq!(nobody.exit_code(), 4, "{nobody}");
+    let nobody = nobody.to_string();
+    assert!(nobody.contains("no session \"nobody\"") && nobody.contains("/v1/sessions"), "{nobody}");
+    assert_eq!(world.ctl("events --no-follow --ue phone --kind session-up").await.unwrap(), "");
     let text = world.ctl("events --no-follow --json --kind path-down --ue tv").await.unwrap();
     assert_eq!(serde_json::from_str::<Event>(&text).unwrap().id, 3);
     // A stream of an unknown kind would never deliver an event.
