@@ -7,6 +7,8 @@ use super::config::{self, Api, ConfigError, Listen, Metrics, ProxyConfig, UeAcce
 use super::netctl::{self, Claim, Net, SocketSpec, bind_access, bind_when_free};
 use super::{Common, current_thread, folder};
 use anabranch_atsss::crypto::PrivateKey;
+use anabranch_rules::Filter;
+use anabranch_steer::Rule;
 use anyhow::bail;
 use ipnet::IpNet;
 use nix::errno::Errno;
@@ -65,6 +67,7 @@ pub fn ue(args: &Common, config: &UeConfig) -> anyhow::Result<()> {
             "accesses {one} and {other} have the same interface, local address and remote: the capacity of one link would count twice"
         );
     }
+    warn_unreached("[[rule]]", &config.rule);
     if args.check {
         absent(&config.access);
     }
@@ -93,6 +96,21 @@ fn twice(accesses: &[UeAccess]) -> Vec<[&str; 2]> {
         Some([other.name.as_str(), access.name.as_str()])
     });
     before.collect()
+}
+
+/// Warns of rules behind one that matches everything: they have no effect.
+fn warn_unreached(list: &str, rules: &[Rule]) {
+    if let Some([all, first]) = unreached(rules) {
+        tracing::warn!(
+            "{list}: rule \"{first}\" has no effect, because rule \"{all}\" before it matches everything: change their order"
+        );
+    }
+}
+
+/// The first rule that matches everything, and the rule behind it.
+fn unreached(rules: &[Rule]) -> Option<[&str; 2]> {
+    let pair = rules.windows(2).find(|pair| pair[0].filter == Filter::default())?;
+    Some([&pair[0].name, &pair[1].name])
 }
 
 /// Warns of accesses that cannot be used at present. That is not an error, because accesses come and go.
@@ -150,6 +168,10 @@ pub fn upf(args: &Common, config: &UpfConfig) -> anyhow::Result<()> {
     if let Some(ue) = config.ue.iter().find(|ue| ue.public_key == key.public()) {
         let whose = "is this UPF's own key: give the UE's, which `anabranch keygen` printed there";
         anyhow::bail!(at.wrong(&format!("[[ue]] {}: public_key {whose}", ue.name)));
+    }
+    warn_unreached("[[rule]]", &config.rule);
+    for ue in &config.ue {
+        warn_unreached(&format!("[[ue.rule]] of {}", ue.name), &ue.rule);
     }
     at.pools(config)?;
     at.writable("[upf] state_file", &config.upf.state_file)?;
@@ -477,6 +499,20 @@ mod tests {
         let message = no_directory(&folder.path().join("none/ue-state.json")).unwrap();
         let missing = folder.path().join("none").display().to_string();
         assert!(message.contains(&format!("there is no directory {missing}: create it")), "{message}");
+    }
+
+    #[test]
+    fn a_rule_behind_one_that_matches_everything_is_reported() {
+        let rule = |name: &str, filter: &str| -> Rule {
+            let text =
+                format!("name = \"{name}\"\nfilter = {{ {filter} }}\nsteering = {{ mode = \"redundant\" }}");
+            toml::from_str(&text).unwrap()
+        };
+        let (web, all, ssh) =
+            (rule("web", "remote_port = 443"), rule("all", ""), rule("ssh", "remote_port = 22"));
+        let rules = [web.clone(), ssh.clone(), all.clone()];
+        assert_eq!(unreached(&rules), None);
+        assert_eq!(unreached(&[web, all, ssh]), Some(["all", "ssh"]));
     }
 
     #[test]
