@@ -136,8 +136,15 @@ pub fn expand(
 ) -> Result<Matrix, Vec<Problem>> {
     let mut problems = problems_of(spec, select);
     let flows = base.get("flow").and_then(Value::as_table);
+    // One flow, or several with this name and a number, as `count` makes them.
+    let is_flow = |name: &String| {
+        let is_it = |flow: &String| {
+            flow.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        flows.is_some_and(|flows| flows.keys().any(is_it))
+    };
     for (key, flow) in [("bulk", Some(&spec.bulk)), ("call", spec.call.as_ref())] {
-        if let Some(flow) = flow.filter(|flow| !flows.is_some_and(|flows| flows.contains_key(*flow))) {
+        if let Some(flow) = flow.filter(|flow| !is_flow(flow)) {
             problems.push(without_place(format!("matrix.{key}: there is no flow `{flow}`")));
         }
     }

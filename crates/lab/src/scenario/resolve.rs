@@ -8,6 +8,7 @@ use anabranch_atsss::MAX_PATHS;
 use anabranch_element::names::did_you_mean;
 use anabranch_element::time::Duration;
 use anabranch_ran::gnb::Gnb;
+use anabranch_ran::sched::SliceConfig;
 use anabranch_rules::Filter;
 use anabranch_selection::Properties;
 use anabranch_selection::window::{self, WindowInput};
@@ -72,6 +73,9 @@ const LINK_PAYLOAD: u32 = 1452;
 /// Maximum number of points of a series over the whole run, and of repetitions of an event.
 const MOST_POINTS: f64 = 1e6;
 const MOST_TIMES: f64 = 1e6;
+
+/// Maximum sum of the shares of a cell, with a tolerance for rounding, percent.
+const MAX_SHARES_PERCENT: f64 = 100.0 + 1e-6;
 
 struct Check {
     problems: Vec<Problem>,
@@ -501,11 +505,16 @@ impl Check {
         changes.sort_by_key(|(at, ..)| *at);
         for (name, gnb) in &file.gnb {
             let mut slices = gnb.slices();
+            let sum = |slices: &[SliceConfig]| slices.iter().map(|slice| slice.share_percent).sum::<f64>();
+            if sum(&slices) > MAX_SHARES_PERCENT {
+                // Reported for the cell.
+                continue;
+            }
             for (at, _, slice, share) in changes.iter().filter(|(_, gnb, ..)| *gnb == name) {
                 let Some(changed) = slices.iter_mut().find(|s| s.name == **slice) else { continue };
                 changed.share_percent = **share;
-                let sum: f64 = slices.iter().map(|slice| slice.share_percent).sum();
-                if sum > 100.0 + 1e-6 {
+                let sum = sum(&slices);
+                if sum > MAX_SHARES_PERCENT {
                     let (at_s, share) = (at.as_secs_f64(), **share);
                     let message = format!(
                         "{share} % for slice `{slice}` at {at_s} s would make the shares of gnb `{name}` {sum} %: must be 100 at \
