@@ -119,7 +119,8 @@ pub fn chained<'a>(lists: impl IntoIterator<Item = &'a [Rule], IntoIter: Clone>,
 
 /// A name with a mark, cut to the longest valid name.
 fn marked(name: &str, mark: &str) -> String {
-    let end = name.floor_char_boundary(MAX_NAME - mark.len());
+    let most = name.len().min(MAX_NAME - mark.len());
+    let end = (0..=most).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     format!("{}{mark}", &name[..end])
 }
 

@@ -57,7 +57,7 @@ impl<'a> Definitions<'a> {
     #[must_use]
     pub fn new(ue: &'a [Rule], upf: &[(Origin, &'a [Rule])]) -> Self {
         let of = |origin, rules: &'a [Rule]| rules.iter().map(move |rule| JointRule::new(origin, rule));
-        let upf = joint(upf.iter().flat_map(|(origin, rules)| of(*origin, *rules)), OF_ALL);
+        let upf = joint(upf.iter().flat_map(|(origin, rules)| of(*origin, rules)), OF_ALL);
         Self(joint(of(Origin::Ue, ue).chain(upf), OF_UPF))
     }
 
