@@ -239,7 +239,8 @@ fn minima_count_only_where_they_are_used() {
 #[test]
 fn keys_without_effect_are_named_in_files() {
     let base = || config(&[30.0, 70.0], &[0, 1], Algorithm::Vanilla);
-    let set: [(&str, InterAlgorithm, fn(&mut GnbConfig)); 4] = [
+    type Change = fn(&mut GnbConfig);
+    let set: [(&str, InterAlgorithm, Change); 4] = [
         ("dedicated_percent", RrmPolicy, |c| c.slices[1].dedicated_percent = 5.0),
         ("min_percent", RrmPolicy, |c| c.slices[1].min_percent = Some(0.0)),
         ("max_percent", RrmPolicy, |c| c.slices[1].max_percent = Some(80.0)),
