@@ -578,7 +578,7 @@ mod tests {
         let mut ue = Ue::new(config, [4; 32], CoreInstant::ZERO).unwrap();
         let mut now = CoreInstant::ZERO;
         for _ in 0..3000 {
-            now = now + Duration::from_millis(10);
+            now += Duration::from_millis(10);
             let (mut up, mut down) = (Sent::default(), Sent::default());
             drive(&mut ue, now, &mut up);
             up.0.into_iter().for_each(|(port, packet)| upf.on_packet(port, packet, now));
